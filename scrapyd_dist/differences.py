@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from .plurals import some_of
+
 
 class Meaning(str, Enum):
     """What becomes of something that a project uses."""
@@ -39,7 +41,7 @@ class Trait(str, Enum):
         " or `http_proxy`, `https_proxy`"
     )
     FILES_BESIDE = (
-        "code of the project that reads a file, or imports a module, that lies beside the project's"
+        "code of the project that reads or lists a file, or imports a module, that lies beside its"
         " packages, or a setting that names such a file"
     )
     PROJECT_FOLDER = (
@@ -177,7 +179,7 @@ def _to_line(name: str, found: Sequence[str], sentence: str) -> str:
     others = [other for other in found if other != name]
     if not others:
         return f"{name}: {sentence}"
-    return f"{name} ({', '.join(found)}): {sentence}"
+    return f"{name} ({some_of(found)}): {sentence}"
 
 
 _SAME = Meaning.SAME

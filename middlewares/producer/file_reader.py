@@ -4,10 +4,12 @@ Nodes get the packages alone. Where code passes over what is missing, a job goes
 """
 
 import ast
+import glob
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path, PurePath
 from types import ModuleType
 
@@ -20,13 +22,15 @@ from .effect_reader import is_for_writing
 from .source_reader import is_projects, last_name
 from .surroundings_reader import nodes_of, text_of
 
-#: calls that read a file by its name
-_READS = frozenset(
-    {
-        *("open", "Path", "exists", "isfile", "load_workbook", "loadtxt", "dotenv_values"),
-        *("read_csv", "read_excel", "read_json", "read_parquet"),
-    }
-)
+#: calls that list what is in a folder -> the pattern of what they list, or how it begins
+_LISTS = {
+    **dict.fromkeys(("iterdir", "listdir", "scandir"), "*"),
+    **dict.fromkeys(("glob", "iglob"), ""),
+    "walk": "**/*",
+    "rglob": "**/",
+}
+#: how many files of a folder are asked for, since one tells enough and a folder may be large
+_MOST_LISTED = 1_000
 #: calls that write a file by its name, besides `open`
 _WRITES = frozenset(
     {
@@ -80,7 +84,8 @@ class ProjectPlace:
     def path_beside(self, text: str) -> str:
         """Return the path of a file, from the working folder; empty if it is none, or travels."""
         path = Path(os.path.normpath(self._folder / text))
-        if not path.is_file() or not path.is_relative_to(self._root) or self._travels(path):
+        is_file = os.path.isfile(path)  # noqa: PTH113 - False for a text that no path can be
+        if not is_file or not path.is_relative_to(self._root) or self._travels(path):
             return ""
         return os.path.relpath(path, self._folder)
 
@@ -129,16 +134,25 @@ def _find_written(modules: Iterable[ModuleType]) -> _Written:
 
 
 def _paths_read(module: ModuleType, folder: Path, written: _Written) -> Iterator[str]:
-    """Yield the paths by which a module reads files, and others that it makes."""
+    """Yield the paths by which a module may read files.
+
+    Any call may read the file that its first argument names; those that only write it are known.
+    """
     evaluator = _PathEvaluator(module, folder)
     for node in nodes_of([module]):
         if id(node) in written.nodes:
             continue
-        if isinstance(node, ast.Call) and last_name(node) in _READS and node.args:
-            yield text_of(node.args[0])
+        if isinstance(node, ast.Call) and node.args:
+            yield from _texts_in(node.args[0])
         if isinstance(node, ast.Call | ast.BinOp | ast.JoinedStr):
             yield evaluator.evaluate(node)
         yield from evaluator.list_matches(node)
+
+
+def _texts_in(argument: ast.expr) -> list[str]:
+    """Return the text of an argument, or those of its list."""
+    parts = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
+    return list(map(text_of, parts))
 
 
 def _paths_in_settings(module: ModuleType, written: _Written) -> Iterator[str]:
@@ -176,6 +190,11 @@ def _is_join(call: ast.Call) -> bool:
     return last_name(call) == "join" and holder is not None and last_name(holder) == "path"
 
 
+def _pattern_in(folder: str, pattern: str) -> str:
+    """Return the pattern of paths in a folder; empty if the folder is not known."""
+    return f"{glob.escape(folder)}/{pattern}" if folder else ""
+
+
 class _PathEvaluator:
     """Works out which paths a module's expressions give, without running them.
 
@@ -203,14 +222,23 @@ class _PathEvaluator:
         return text_of(node)
 
     def list_matches(self, node: ast.AST) -> list[str]:
-        """Return the files that a call of `glob` finds in a folder, if the folder is known."""
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            return []
-        place = self.evaluate(node.func.value)
-        pattern = text_of(node.args[0]) if node.args else ""
-        if node.func.attr not in ("glob", "rglob") or not place or not pattern:
-            return []
-        return [str(path) for path in getattr(Path(place), node.func.attr)(pattern)]
+        """Return the files that a call lists, if its folder and its pattern are known."""
+        pattern = self._pattern_listed(node) if isinstance(node, ast.Call) else ""
+        matches = glob.iglob(pattern, root_dir=self._folder, recursive=True)  # noqa: PTH207
+        return list(islice(matches, _MOST_LISTED))
+
+    def _pattern_listed(self, call: ast.Call) -> str:
+        """Return the pattern of the files that a call lists; empty if it is not known."""
+        name = last_name(call)
+        if name not in _LISTS:
+            return ""
+        given = self.evaluate(call.args[0]) if call.args else ""
+        holder = call.func.value if isinstance(call.func, ast.Attribute) else None
+        if holder is not None and last_name(holder) not in ("glob", "os"):
+            return _pattern_in(self.evaluate(holder), _LISTS[name] + given)
+        if name in ("glob", "iglob"):
+            return given
+        return _pattern_in(given if call.args else ".", _LISTS[name])
 
     def _evaluate_name(self, node: ast.Name) -> str:
         return self._known.get(node.id, "")

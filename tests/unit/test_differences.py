@@ -314,6 +314,10 @@ def test_each_row_has_one_sentence_and_each_trait_one_row() -> None:
 def test_the_objects_of_a_document_are_shown_as_lines() -> None:
     assert texts([{"name": "a", "found": [], "sentence": "So."}]) == ["a: So."]
     assert texts([{"name": "a", "found": ["X", "Y"], "sentence": "So."}]) == ["a (X, Y): So."]
+    many = [f"{number}.txt" for number in range(12)]
+    assert texts([{"name": "a", "found": many, "sentence": "So."}]) == [
+        f"a ({', '.join(many[:10])} and 2 more): So."
+    ]
 
 
 class Reading(Spider):
@@ -1281,7 +1285,10 @@ BESIDE = {
     """,
     "beside/spiders.py": """
         import os
+        import sqlite3
         import sys
+        from configparser import ConfigParser
+        from glob import glob
         from pathlib import Path
 
         import scrapy
@@ -1302,6 +1309,15 @@ BESIDE = {
                 self.other = open(f"{ROOT}/other.csv")
                 folder = Path.cwd()
                 self.all = list(folder.glob("data/*.txt"))
+                self.years = glob(os.path.join(ROOT, "years", "*.txt"))
+                self.shops = os.listdir("shops")
+                self.towns = [name for _, _, names in os.walk(HERE / "towns") for name in names]
+                self.roads = sorted(Path("roads").iterdir())
+                self.lanes = list(HERE.rglob("lane?.txt"))
+                self.limits = ConfigParser()
+                self.limits.read(["limits.ini"])
+                self.prices = sqlite3.connect("prices.db")
+                self.logger.debug("LONG")
                 self.report = open(HERE / "report.txt", "w")
                 self.sums = HERE.joinpath("sums.txt")
                 self.deployed = (HERE / "scrapy.cfg").read_text()
@@ -1316,6 +1332,8 @@ BESIDE = {
         (
             *("config/limits.json", "names.csv", "titles.txt", "items.jl", "crawl.log"),
             *("words/a.txt", "more.csv", "other.csv", "data/1.txt", "report.txt", "sums.txt"),
+            *("limits.ini", "prices.db"),
+            *("years/1.txt", "shops/1.txt", "towns/north/1.txt", "roads/1.txt", "lanes/lane1.txt"),
         ),
         "{}",
     ),
@@ -1327,7 +1345,7 @@ def test_files_beside_the_packages_are_named_by_whatever_path_they_are_read(
 ) -> None:
     for name, text in BESIDE.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(dedent(text), encoding="utf-8")
+        (tmp_path / name).write_text(dedent(text).replace("LONG", "town" * 2_000), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "beside.settings")
@@ -1339,12 +1357,47 @@ def test_files_beside_the_packages_are_named_by_whatever_path_they_are_read(
     assert found["files beside the packages"] == (
         "config/limits.json",
         "data/1.txt",
+        "lanes/lane1.txt",
+        "limits.ini",
         "more.csv",
         "names.csv",
         "other.csv",
         "own_settings.py",
+        "prices.db",
+        "roads/1.txt",
+        "shops/1.txt",
+        "towns/north/1.txt",
         "words/a.txt",
+        "years/1.txt",
     )
+
+
+@pytest.mark.parametrize("call", ["os.listdir()", "os.scandir('.')", "glob.iglob('*.csv')"])
+def test_a_listing_of_the_working_folder_names_the_files_that_do_not_travel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = lister\n", encoding="utf-8")
+    (tmp_path / "lister.py").write_text(f"import glob, os\nALL = {call}\n", encoding="utf-8")
+    (tmp_path / "towns.csv").write_text("", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    lister = importlib.import_module("lister")
+    monkeypatch.delitem(sys.modules, "lister")
+    assert "towns.csv" in files_beside([], [lister], tmp_path)
+    assert "lister.py" not in files_beside([], [lister], tmp_path)
+
+
+@pytest.mark.parametrize("call", ["FOLDER.glob('*.csv')", "glob.glob(PATTERN)", "ast.walk(TREE)"])
+def test_a_listing_of_a_folder_that_is_not_known_names_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    text = f"import ast, glob\n\ndef find(FOLDER, PATTERN, TREE):\n    return {call}\n"
+    (tmp_path / "finder.py").write_text(text, encoding="utf-8")
+    (tmp_path / "towns.csv").write_text("", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    finder = importlib.import_module("finder")
+    monkeypatch.delitem(sys.modules, "finder")
+    assert files_beside([], [finder], tmp_path) == []
 
 
 def test_a_project_without_files_beside_it_is_told_of_none(
